@@ -72,9 +72,13 @@ async def test_engines_follow_until_somebody_scales_them(api: Api, connection: C
         assert world.status()["inference"]["autoscale"] == says
         await measured.window(engines=3, idle=0.6)
         await engines(2)
-        events = api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
         fewer = "2 engines in place of 3: with 3 the trainer waited 0% and engines had no requests 60% of 11 min"
-        assert {event["message"] for event in events if event["reason"] == "Autoscaled"} == {says, fewer}
+
+        def told() -> set[str]:
+            events = api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+            return {event["message"] for event in events if event["reason"] == "Autoscaled"}
+
+        await world.until("both changes are told", lambda: told() == {says, fewer})
         with pytest.raises(ApiError) as refused:
             api.patch(f"{world.runs}/one/scale", {"spec": {"replicas": 5}})
         assert "spec.inference.autoscale.max" in str(refused.value)

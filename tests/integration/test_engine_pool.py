@@ -239,8 +239,8 @@ async def generations_through_an_update(engine: Engine, policies: Policies) -> t
 async def test_requests_in_flight_outlive_an_update(engine: Engine, policies: Policies):
     generations, update = await generations_through_an_update(engine, policies)
     for _ in range(3):
-        # On a busy machine the engine may be through with a call before the update comes.
-        if update["running_at_pause"] < 8:
+        # On a busy machine the engine may be through with a call before the update comes, and that unheard.
+        if update["running_at_pause"] < 8 or any(generation.version_high == 0 for generation in generations):
             generations, update = await generations_through_an_update(engine, policies)
     assert update["running_at_pause"] == 8
     assert update["pause_s"] < 10

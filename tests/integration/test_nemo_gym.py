@@ -219,7 +219,7 @@ async def odd_session(answer: Answer) -> AsyncIterator[GymSession]:
     """A session on a server that answers every request with what ``answer`` returns."""
     app = web.Application()
     app.router.add_post("/{path}", answer)
-    async with TestServer(app) as made, GymSession(str(made.make_url("")).rstrip("/"), 0.5) as session:
+    async with TestServer(app) as made, GymSession(str(made.make_url("")).rstrip("/"), 30.0) as session:
         yield session
 
 

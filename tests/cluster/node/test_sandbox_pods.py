@@ -163,8 +163,11 @@ async def has_an_image_in_a_folder_or_says_why(provider: PodSandboxes) -> None:
 
 
 async def is_told_that_its_time_is_over(provider: PodSandboxes) -> None:
-    short = await provider.create(SandboxSpec(images.BUSYBOX, "/tmp", ttl_s=15.0), "short")
-    await short.start(Command(["sleep", "600"]), "sleeps")
-    with pytest.raises(SandboxError) as caught:
+    async def used() -> None:
+        short = await provider.create(SandboxSpec(images.BUSYBOX, "/tmp", ttl_s=15.0), "short")
+        await short.start(Command(["sleep", "600"]), "sleeps")
         await short.wait("sleeps", PATIENCE_S)
+
+    with pytest.raises(SandboxError) as caught:
+        await used()
     assert caught.value.loss is SandboxLoss.EXPIRED, caught.value

@@ -20,8 +20,8 @@ from echorl_testing.waiting import until
 SUPPORT = str(Path(__file__).parents[2] / "support")
 STOP = 258
 """``<|im_end|>``, which also ends each message of a prompt."""
-LIMIT, RECEIVED, WRITTEN = 80, 70, 65
-"""Tokens of a second turn; those before its stream stands still; whole events of 64 among these, and the first one."""
+LIMIT, RECEIVED, INTERVAL, WRITTEN = 80, 70, 64, 65
+"""Tokens of a second turn; those before its stream stands still; of an event; whole events and the first one."""
 EPISODES = 8
 """In flight at once: two batches of four."""
 
@@ -37,6 +37,7 @@ def configure(run: Run, engine: FakeEngine, mood: Path) -> None:
 
     engine.next_token = sampled  # type: ignore[assignment]
     engine.breaks = [(RECEIVED, "still")] * 1000
+    engine.interval = INTERVAL  # what is asked for follows the pace that an orchestrator saw
     mood.write_text("go on\ngo on")
     talk = environment(
         "talk",

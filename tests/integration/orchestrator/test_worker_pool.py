@@ -71,7 +71,7 @@ async def test_calls_reach_the_environment_and_close_is_called(tmp_path: Path) -
 
 
 async def test_a_synchronous_endless_loop_stalls_nobody(tmp_path: Path) -> None:
-    async with started("loop", "fine", args={"marks": str(tmp_path)}, grace_s=0.3) as pool:
+    async with started("loop", "fine", args={"marks": str(tmp_path)}, grace_s=3.0, drain_s=10.0) as pool:
         (first,) = pool.pids
         hung = asyncio.create_task(episode(pool, "hung", 0))
         await until((tmp_path / "entered").exists)

@@ -74,7 +74,7 @@ async def test_an_image_that_is_not_there(sandboxes: ProcessSandboxes, image: st
 
 
 async def test_a_sandbox_that_outlives_its_time_says_so(sandboxes: ProcessSandboxes) -> None:
-    sandbox = await sandboxes.create(SandboxSpec("host", "/task", ttl_s=1.0), "one")
+    sandbox = await sandboxes.create(SandboxSpec("host", "/task", ttl_s=5.0), "one")
     await sandbox.start(Command(["sleep", "1000"]), "long")
     with pytest.raises(SandboxError) as lost:
         await sandbox.wait("long", 60)

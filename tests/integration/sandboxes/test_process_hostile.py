@@ -125,7 +125,7 @@ async def test_it_fills_the_disk(sandboxes: ProcessSandboxes) -> None:
 @pytest.mark.parametrize(
     "taking",
     [
-        "x = []\nwhile True: x.append(b'x' * 10**6)",
+        "import time\nx = []\nwhile True:\n  x.append(b'x' * 10**6)\n  time.sleep(0.002)",
         "import os\nfor n in range(8): os.fork()\nx = []\nfor n in range(50): x.append(b'x' * 10**6)\n"
         "import time; time.sleep(1000)",
         "import mmap\nx = mmap.mmap(-1, 2 * 10**9)\nfor n in range(0, 2 * 10**9, 4096): x[n] = 1",

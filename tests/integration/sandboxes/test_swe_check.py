@@ -68,7 +68,7 @@ def test_good_rows_of_either_kind_of_fix_are_ok(tmp_path: Path) -> None:
 def test_rows_that_teach_nothing_are_listed_and_left_out(tmp_path: Path) -> None:
     bad = [{**GOOD, "instance_id": key, **changed} for key, changed in BAD.items()]
     path, drops = rows(tmp_path / "rows.jsonl", GOOD, *bad), tmp_path / "drops"
-    done = checked(path, "--drops", str(drops), "--args", '{"test_timeout_s": 3}')
+    done = checked(path, "--drops", str(drops), "--args", '{"test_timeout_s": 10}')
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "8 rows: 1 ok, 7 to drop, 0 unknown"
     told = dict(line.removeprefix("drop ").split(": ", 1) for line in done.stdout.splitlines() if "drop " in line)

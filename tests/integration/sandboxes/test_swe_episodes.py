@@ -115,14 +115,14 @@ async def test_the_tests_that_grade_are_nowhere_to_be_found(boxes: ProcessSandbo
 
 async def test_nothing_of_an_agent_goes_on_after_it(boxes: ProcessSandboxes) -> None:
     undo = "while true; do sed -i 's/a + b/a - b/' calc.py; done"
-    played = await episode(boxes, f'{FIX}; cp calc.py good; (setsid sh -c "sleep 0.2; {undo}" &) ; exit 0')
+    played = await episode(boxes, f'{FIX}; cp calc.py good; (setsid sh -c "sleep 1; {undo}" &) ; exit 0')
     assert played.reward == 1.0
 
 
 async def test_an_agent_over_its_budget_is_worth_what_is_there(boxes: ProcessSandboxes) -> None:
-    played = await episode(boxes, f"{FIX}; sleep 1000 & sleep 1000", agent_timeout_s=1.0)
+    played = await episode(boxes, f"{FIX}; sleep 1000 & sleep 1000", agent_timeout_s=5.0)
     assert (played.reward, played.truncated, played.metrics["agent_late"]) == (1.0, True, 1.0)
-    assert played.agent_failure == "the agent had not ended after 1 s"
+    assert played.agent_failure == "the agent had not ended after 5 s"
 
 
 @pytest.mark.parametrize(("rule", "reward"), [("grade", 1.0), ("zero", 0.0), ("drop", None)])
@@ -170,8 +170,9 @@ async def test_what_an_agent_uses_up_is_its_own_failure(
 async def test_a_row_that_cannot_be_played_or_graded_is_the_harness_failure(
     boxes: ProcessSandboxes, row: Any, problem: str
 ) -> None:
+    timeout_s = 2.0 if "out of time" in problem else 30.0
     with pytest.raises(HarnessError, match=problem):
-        await episode(boxes, "echo more > calc.py; exit 0", row=row, test_timeout_s=2.0)
+        await episode(boxes, "echo more > calc.py; exit 0", row=row, test_timeout_s=timeout_s)
 
 
 async def test_tests_that_are_killed_once_they_have_reported_are_worth_what_failed(boxes: ProcessSandboxes) -> None:

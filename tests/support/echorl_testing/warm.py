@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
@@ -120,7 +121,9 @@ class Program:
     def send_signal(self, number: int) -> None:
         """Signal it, if it lives."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            # It may have been reaped, and its exit code not have come yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""

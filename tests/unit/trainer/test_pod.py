@@ -82,7 +82,7 @@ def test_sigterm_is_passed_on(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, leave)\n"
         "done(f'up_{rank}')\nwhile True: time.sleep(60)"
     )
-    pod = ScriptedPod(tmp_path, polite, polite)
+    pod = ScriptedPod(tmp_path, polite, polite, grace_s=60.0)
     pod.wait_for("up_0", "up_1")
     pod.process.send_signal(signal.SIGTERM)
     code, words = pod.ended()

@@ -1,5 +1,6 @@
 """Versions by broadcast from a trainer's rank to workers, by gloo, and what happens when that does not work."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,21 @@ def test_a_seat_is_refused_by_name(trainer: BroadcastingTrainer, change: dict[st
 def test_what_arrives_damaged_is_fetched(trainer: BroadcastingTrainer, model: Any) -> None:
     """The memory is changed behind the manifest's back, and put right before it is fetched."""
     worker, request = Worker(model), trainer.publish(1)
-    data = trainer.newest.files[-1].data
-    right = data.clone()
+    damaged, put_right = trainer.newest.files[-1], threading.Event()
+    data, right = damaged.data, damaged.data.clone()
     data[-1] += 1
-    trainer.after_sending = lambda: data.copy_(right) if len(trainer.sent) == 1 else None
+
+    def put() -> None:
+        if len(trainer.sent) == 1:
+            data.copy_(right)
+            put_right.set()
+
+    def read(attempt: int, version: int, name: str) -> Any:
+        assert name != damaged.layout.name or put_right.wait(60)
+        return reading(attempt, version, name)
+
+    reading = trainer.store.reading
+    trainer.after_sending, trainer.store.reading = put, read  # type: ignore[method-assign]
     assert staged(request, worker) == [FETCHED]
     assert len(trainer.sent) == 1
     assert applied(request, trainer, worker)

@@ -55,7 +55,10 @@ def find_sandbox(layout: Layout) -> Sandbox | None:
 
 def hand_over(layout: Layout, owner: ProcessId) -> None:
     """Make another process the owner: the cluster counts as left over when that one is gone."""
-    (layout.folder / _OWNER).write_text(owner.to_json())
+    # A sweep that read half of it would take the cluster for left over.
+    fresh = layout.folder / f"{_OWNER}.new"
+    fresh.write_text(owner.to_json())
+    fresh.replace(layout.folder / _OWNER)
 
 
 def owned(layout: Layout) -> bool:

@@ -64,6 +64,8 @@ class FakeEngine:
         """That each token behind the first takes."""
         self.next_token: Callable[[Sequence[int]], int] | None = None
         """Of a prefix; None: 7, 8, ... ``tokens_per_answer`` of them, whatever the prompt."""
+        self.interval: int | None = None
+        """Tokens of an event behind the first; None: as many as are asked for."""
         self.breaks: list[tuple[int, str]] = []
         """How the next streams break off, one each: behind so many tokens, by ``cut`` (no more bytes), ``half`` (in the
         middle of an event), ``end`` (a whole answer without a reason), ``abort``, ``error``, or ``still`` (nothing)."""
@@ -239,7 +241,7 @@ class FakeEngine:
         end, how = self.breaks.pop(0) if self.breaks else (len(ids) + 1, "")
         begin = 0
         while begin < min(len(ids), end) or not ids:
-            after = min(begin + (params["stream_interval"] if begin else 1), len(ids), end)
+            after = min(begin + (self.interval or params["stream_interval"] if begin else 1), len(ids), end)
             self.counters["generation_tokens_total"] += after - begin
             last = reason if after == len(ids) else None
             if begin and self.token_s:

@@ -18,7 +18,6 @@ from echorl_cli.local.launch import Devices, Limits, LocalRun
 from echorl_cli.local.lock import held
 from echorl_cli.local.notes import end_leftovers
 from echorl_cli.local.output import outlive_readers
-from echorl_cli.local.ports import free_ports, free_run
 from echorl_cli.local.supervisor import Supervisor
 from echorl_cli.local.view import PlainView
 from echorl_core import config
@@ -27,6 +26,7 @@ from echorl_core.names import Role
 from echorl_core.restarts import RestartPolicy, Rule, RuleAction
 from echorl_core.rundir import RunDirectory
 from echorl_testing.local.scripted_roles import ScriptedCommands
+from echorl_testing.ports import free_ports
 
 _ROLE = str(Path(__file__).with_name("fake_role.py"))
 
@@ -93,9 +93,8 @@ def main() -> int:
         run = RunDirectory(root)
         record = claim_run(run, "fake", os.urandom(4).hex())
         ranks, engines, scripted = chosen.get("ranks", 2), chosen.get("engines", 1), "ports" in chosen
-        metrics_port = 0 if scripted else free_run(ranks)
-        taken = range(metrics_port, metrics_port + ranks)
-        ports = chosen.get("ports") or free_ports(1 + engines, taken=taken)
+        metrics_port = 0 if scripted else free_ports(ranks)[0]
+        ports = chosen.get("ports") or free_ports(1 + engines)
         plan = LocalRun(
             run=run,
             name=record.name,

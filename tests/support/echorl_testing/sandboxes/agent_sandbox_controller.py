@@ -123,7 +123,13 @@ class _Look:
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
         ready, message = False, ""
         try:
-            pod = self._api.find(f"{pods}/{name}") or self._api.create(pods, _pod(sandbox))
+            pod = self._api.find(f"{pods}/{name}")
+            if pod is None:
+                # What was listed may have been deleted since, and its pod with it.
+                now = self._api.find(f"{collection('Sandbox', self._namespace)}/{name}")
+                if now is None or now["metadata"]["uid"] != uid or "deletionTimestamp" in now["metadata"]:
+                    return
+                pod = self._api.create(pods, _pod(sandbox))
             if _owner(pod) == uid:
                 message = f"Pod exists with phase: {pod['status'].get('phase', '')}"
                 conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}

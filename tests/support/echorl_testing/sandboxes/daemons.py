@@ -16,7 +16,8 @@ from echorl_orchestrator.sandboxes.pod.sandbox import PATIENCE_S, PodSandbox
 
 OWN_FILES = "/var/echorl"
 _START_S = 60.0
-_UNPRIVILEGED = 65533
+_UNPRIVILEGED = 60_000 + os.getpid() % 5_000
+"""Another in each process, since a user's processes are counted together, whatever namespace they are in."""
 _INSTALLED = "/.echorl"
 _LINKS = ("/bin", "/sbin", "/lib", "/lib64")
 

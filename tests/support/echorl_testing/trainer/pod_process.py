@@ -21,6 +21,7 @@ class ScriptedPod:
         folder: Path,
         *scripts: str,
         settle_s: float = 1.0,
+        grace_s: float = 0.5,
         notice_s: float | None = None,
         gang: tuple[int, int, int] = (0, 1, 0),
     ) -> None:
@@ -31,6 +32,7 @@ class ScriptedPod:
         command = [sys.executable, scripted_pod.__file__, str(folder), *scripts]
         support = str(Path(scripted_pod.__file__).parents[2])
         environment = {**os.environ, **identity, "PYTHONPATH": support, "SETTLE_S": str(settle_s)}
+        environment["GRACE_S"] = str(grace_s)
         environment["GANG"] = "/".join(map(str, gang))
         if notice_s is not None:
             environment["NOTICE_S"] = str(notice_s)

@@ -50,11 +50,11 @@ def main() -> int:
     command = [sys.executable, "-c", choose, str(folder)]
     words = folder / f"words_{index}"
     words.mkdir(exist_ok=True)
-    settle_s = float(os.environ.get("SETTLE_S", "1.0"))
+    settle_s, grace_s = float(os.environ.get("SETTLE_S", "1.0")), float(os.environ.get("GRACE_S", "0.5"))
     notice_s = float(os.environ["NOTICE_S"]) if "NOTICE_S" in os.environ else None
     identity = RunIdentity.from_environment(os.environ)
     in_place = in_place_of(layout, port, identity) if pods > 1 else None
-    pod = Pod(layout, command, words, settle_s=settle_s, grace_s=0.5, notice_s=notice_s, in_place=in_place)
+    pod = Pod(layout, command, words, settle_s=settle_s, grace_s=grace_s, notice_s=notice_s, in_place=in_place)
     code = pod.run()
     (folder / ("said.json" if not index else f"said_{index}.json")).write_bytes(
         encoded(pod.termination_message(identity))

@@ -18,6 +18,8 @@ from echorl_cli.local.notes import Notes, end_leftovers, write_notes
 from echorl_cli.local.proctable import MARK, end_all, is_alive, ours, stat_of
 from echorl_core.segments import mapped_segments, remove_unused
 
+AA, BB, CC, DD = (f"{letters}{os.getpid():x}" for letters in ("aa", "bb", "cc", "dd"))
+"""Marks, which are looked for on the whole machine."""
 SLEEP = "import time; print(flush=True); time.sleep(300)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
 
@@ -55,8 +57,8 @@ def started(process: subprocess.Popen[str]) -> int:
 
 
 def test_a_process_is_found_by_its_mark_or_by_its_session(spawn) -> None:
-    marked, known, stranger = spawn(mark="aa11.x."), spawn(), spawn(mark="bb22.x.")
-    found = {stat.pid for stat in ours("aa11.", {known.pid: started(known)})}
+    marked, known, stranger = spawn(mark=f"{AA}.x."), spawn(), spawn(mark=f"{BB}.x.")
+    found = {stat.pid for stat in ours(f"{AA}.", {known.pid: started(known)})}
     assert found == {marked.pid, known.pid}
     assert stranger.pid not in found
 
@@ -64,8 +66,8 @@ def test_a_process_is_found_by_its_mark_or_by_its_session(spawn) -> None:
 def test_a_number_that_was_given_to_another_process_is_not_ours(spawn) -> None:
     stranger = spawn()
     wrong = {stranger.pid: started(stranger) - 1}
-    assert ours("aa11.", wrong) == []
-    assert end_all("aa11.", wrong, grace_s=0.1) == []
+    assert ours(f"{AA}.", wrong) == []
+    assert end_all(f"{AA}.", wrong, grace_s=0.1) == []
     assert is_alive(stranger.pid, started(stranger))
 
 
@@ -75,19 +77,19 @@ def test_members_of_a_dead_leaders_session_count_unless_that_is_long_ago(spawn) 
         f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], stdout=subprocess.DEVNULL); "
         "print(child.pid, flush=True); print(flush=True); child.wait()"
     )
-    [child] = [stat.pid for stat in ours("aa11.", {leader.pid: started(leader)}) if stat.pid != leader.pid]
+    [child] = [stat.pid for stat in ours(f"{AA}.", {leader.pid: started(leader)}) if stat.pid != leader.pid]
     known = {leader.pid: started(leader)}
     leader.kill()
     leader.wait()
-    assert [stat.pid for stat in ours("aa11.", known)] == [child]
-    assert ours("aa11.", known, strict=True) == []
-    assert [stat.pid for stat in end_all("aa11.", known, grace_s=60)] == [child]
+    assert [stat.pid for stat in ours(f"{AA}.", known)] == [child]
+    assert ours(f"{AA}.", known, strict=True) == []
+    assert [stat.pid for stat in end_all(f"{AA}.", known, grace_s=60)] == [child]
 
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(spawn) -> None:
-    polite, stubborn = spawn(mark="aa11.x."), spawn(STUBBORN, mark="aa11.y.")
+    polite, stubborn = spawn(mark=f"{AA}.x."), spawn(STUBBORN, mark=f"{AA}.y.")
     begun = time.monotonic()
-    ended = end_all("aa11.", {}, grace_s=0.3)
+    ended = end_all(f"{AA}.", {}, grace_s=0.3)
     assert {stat.pid for stat in ended} == {polite.pid, stubborn.pid}
     assert 0.3 <= time.monotonic() - begun < 60
     assert polite.wait() == -signal.SIGTERM
@@ -148,10 +150,10 @@ def written(root: Path, **changes: object) -> None:
 
 
 def test_leftovers_are_ended_by_start_time_and_mark(tmp_path: Path, spawn) -> None:
-    recorded, marked = spawn(environment=without_mark()), spawn(mark="cc33.orchestrator-0.1.")
-    reused, foreign = spawn(environment=without_mark()), spawn(mark="dd44.orchestrator-0.1.")
+    recorded, marked = spawn(environment=without_mark()), spawn(mark=f"{CC}.orchestrator-0.1.")
+    reused, foreign = spawn(environment=without_mark()), spawn(mark=f"{DD}.orchestrator-0.1.")
     processes = {one.pid: started(one) for one in (recorded, foreign)} | {reused.pid: started(reused) + 5}
-    write_notes(tmp_path, Notes("cc33", processes, {}))
+    write_notes(tmp_path, Notes(CC, processes, {}))
     written(tmp_path)
     leftovers = end_leftovers(tmp_path, grace_s=1.0)
     assert leftovers is not None
@@ -166,14 +168,14 @@ def test_a_noted_process_with_variables_of_its_own_is_ended_in_a_noted_session_a
         "import subprocess, sys; "
         f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}], env={{'PATH': '/bin'}}, "
         "stdout=subprocess.DEVNULL); print(child.pid, flush=True); child.wait()",
-        mark="cc33.trainer-0.1.",
+        mark=f"{CC}.trainer-0.1.",
     )
     child = int(leader.first_line)
     stranger = spawn(environment={"PATH": "/bin"})
     stat = stat_of(child)
     assert stat is not None
     processes = {one.pid: started(one) for one in (leader, stranger)} | {child: stat.started}
-    write_notes(tmp_path, Notes("cc33", processes, {}))
+    write_notes(tmp_path, Notes(CC, processes, {}))
     written(tmp_path)
     leader.kill()
     leader.wait()
@@ -184,9 +186,9 @@ def test_a_noted_process_with_variables_of_its_own_is_ended_in_a_noted_session_a
 
 
 def test_notes_in_a_copy_of_the_folder_end_nothing(tmp_path: Path, spawn) -> None:
-    process = spawn(mark="cc33.orchestrator-0.1.")
+    process = spawn(mark=f"{CC}.orchestrator-0.1.")
     (tmp_path / "run").mkdir()
-    write_notes(tmp_path / "run", Notes("cc33", {process.pid: started(process)}, {}))
+    write_notes(tmp_path / "run", Notes(CC, {process.pid: started(process)}, {}))
     written(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     leftovers = end_leftovers(tmp_path / "copy", grace_s=0.1)
@@ -197,9 +199,9 @@ def test_notes_in_a_copy_of_the_folder_end_nothing(tmp_path: Path, spawn) -> Non
 
 
 def test_notes_go_with_a_folder_that_is_moved(tmp_path: Path, spawn) -> None:
-    process = spawn(mark="cc33.orchestrator-0.1.")
+    process = spawn(mark=f"{CC}.orchestrator-0.1.")
     (tmp_path / "run").mkdir()
-    write_notes(tmp_path / "run", Notes("cc33", {}, {}))
+    write_notes(tmp_path / "run", Notes(CC, {}, {}))
     written(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "moved")
     leftovers = end_leftovers(tmp_path / "moved", grace_s=0.1)
@@ -208,8 +210,8 @@ def test_notes_go_with_a_folder_that_is_moved(tmp_path: Path, spawn) -> None:
 
 
 def test_notes_of_a_living_supervisor_are_refused_though_its_lock_is_gone(tmp_path: Path, spawn) -> None:
-    supervisor, process = spawn(), spawn(mark="cc33.orchestrator-0.1.")
-    write_notes(tmp_path, Notes("cc33", {process.pid: started(process)}, {}))
+    supervisor, process = spawn(), spawn(mark=f"{CC}.orchestrator-0.1.")
+    write_notes(tmp_path, Notes(CC, {process.pid: started(process)}, {}))
     written(tmp_path, supervisor=supervisor.pid, supervisor_started=started(supervisor))
     with pytest.raises(Locked, match=f"another `echorl run` .pid {supervisor.pid}."):
         end_leftovers(tmp_path, grace_s=0.1)
@@ -217,8 +219,8 @@ def test_notes_of_a_living_supervisor_are_refused_though_its_lock_is_gone(tmp_pa
 
 
 def test_notes_of_an_earlier_boot_end_nothing(tmp_path: Path, spawn) -> None:
-    process = spawn(mark="cc33.orchestrator-0.1.")
-    write_notes(tmp_path, Notes("cc33", {process.pid: started(process)}, {}))
+    process = spawn(mark=f"{CC}.orchestrator-0.1.")
+    write_notes(tmp_path, Notes(CC, {process.pid: started(process)}, {}))
     written(tmp_path, boot="another boot")
     leftovers = end_leftovers(tmp_path, grace_s=0.1)
     assert leftovers is not None

@@ -11,6 +11,7 @@ from echorl_core.checkpoints import read_manifest, verify
 from echorl_core.config import CheckpointConfig
 from echorl_core.rundir import RunDirectory
 from echorl_core.wire.reports import PartsReport
+from echorl_orchestrator.attempt import committer as committers
 from echorl_orchestrator.attempt.committer import Committer
 from echorl_orchestrator.batches.batch_store import BatchStore
 from echorl_testing.orchestrator.sealed import UID, identity, parts_report, prepared, seal_step, store_of
@@ -107,12 +108,13 @@ async def test_ranks_that_have_reported_are_waited_for_until_they_know_the_outco
 
 
 async def test_a_rank_is_answered_once_its_checkpoint_is_settled_and_after_a_moment_at_the_latest(
-    run: RunDirectory,
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_of(run.root)
     seal_step(store, 1, ranks=2)
     async with running(committer(run, store, ranks=2)) as made:
         assert (await made.take(parts_report(run, 1, 0))).state == "waiting", "the other one may take long"
+        monkeypatch.setattr(committers, "ANSWER_S", 60.0)
         answers = asyncio.gather(*(made.take(parts_report(run, 1, rank)) for rank in range(2)))
         assert [answer.state for answer in await answers] == ["committed"] * 2
         assert await made.acknowledged(1, 0.0)

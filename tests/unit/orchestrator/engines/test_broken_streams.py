@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from echorl_testing.engines.fake_engine import FakeEngine, logprob, policy
 HOWS = ("cut", "half", "end", "abort", "error")
 CAUSES = {"abort": "aborted", "error": "aborted", "still": "stalled"}
 PROMPT = [1, 2]
-TIMING = Timing(identity_s=0.02, stage_again_s=0.005, retry_first_s=0.02, stall_s=0.1, elsewhere_s=0.1)
+TIMING = Timing(identity_s=0.02, stage_again_s=0.005, retry_first_s=0.02, stall_s=60.0, elsewhere_s=0.1)
 
 
 def following(prefix):
@@ -83,7 +84,8 @@ async def test_wherever_and_however_a_turn_is_cut_it_is_the_same_turn(running_po
 
 @pytest.mark.parametrize("how", [*HOWS, "still"])
 async def test_a_turn_goes_on_at_another_engine_with_what_is_left(running_pool, how):
-    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second, timing=TIMING) as harness:
+    timing = replace(TIMING, stall_s=1.0) if how == "still" else TIMING
+    async with FakeEngine() as first, FakeEngine() as second, running_pool(first, second, timing=timing) as harness:
         await both_serve(harness, first, second)
         home, other = await settled_at(harness, first, second)
         home.breaks = [(33, how)]
