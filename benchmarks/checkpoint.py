@@ -85,7 +85,8 @@ def medians(bench: Bench, options: argparse.Namespace) -> tuple[dict[str, float]
     """Seconds by part, and the bytes of a copy."""
     config = AutoConfig.from_pretrained(bench.model, local_files_only=True)
     ranks = bench.ranks
-    batch = replace(drawn(options, int(config.vocab_size)), rank=ranks.data_rank, num_ranks=ranks.num_data_ranks)
+    whole = drawn(options, int(config.vocab_size), options.micro_batches)
+    batch = replace(whole, rank=ranks.data_rank, num_ranks=ranks.num_data_ranks)
     learner = bench.learner("bfloat16", ADAMW, compiled=not options.eager)
     state = TrainState(learner.policy, learner.optimizer, ranks)
     copies, group = HostCopies(ranks.device), dist.new_group(backend="gloo")
