@@ -60,6 +60,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         write_model(folder / "model"),
         maxSteps=STEPS,
         code={"path": str(SUPPORT)},
+        inference={
+            "replicas": 1,
+            "gpusPerReplica": 0,
+            "tensorParallel": 1,
+            # Among 260 tokens any one has often been there before.
+            "speculative": {"method": "ngram", "promptLookupMin": 1},
+        },
         environments={
             "train": [digits(), {**talking(), "echo": {"user": {"alpha": 0.05}}}],
             "eval": [{**talking(), "name": "held-out", "interval": 2, "atStart": True, "numExamples": 4}],
@@ -131,6 +138,7 @@ def bounds(unit: str, seconds: float) -> tuple[float, float]:
         "suffix: tokens/s": (0.0, 1e5),
         "suffix: /s": (0.0, 1e4),
         "suffix: versions": (0.0, 2.0),
+        "suffix: GPUs": (0.0, SHARE_OF_RATES),
         "suffix: steps": (-1.0, float(STEPS)),
         "none": (-100.0, 1e4),
     }[unit]

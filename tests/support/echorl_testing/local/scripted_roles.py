@@ -70,11 +70,10 @@ class Launch:
         if self.told is not None:
             return
         try:
-            handle = os.open(self.ask, os.O_WRONLY | os.O_NONBLOCK)
+            with os.fdopen(os.open(self.ask, os.O_WRONLY | os.O_NONBLOCK), "wb", buffering=0) as pipe:
+                pipe.write(f"{code}\n".encode())
         except OSError:  # it does not listen yet, or no longer
             return
-        os.write(handle, f"{code}\n".encode())
-        os.close(handle)
         self.told = code
 
 
