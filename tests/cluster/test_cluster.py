@@ -194,6 +194,7 @@ def test_when_its_owner_is_killed_the_cluster_ends_and_the_next_one_starts_fast_
         owner.communicate(timeout=30)
     wait_for("end of every process", lambda: not any(process.alive for process in inside), seconds=DEADLINE_S)
     assert clusters.find(number) is None
+    assert killed.layout.folder.exists()
 
     began = time.monotonic()
     second = clusters.start(tethered=True, numbers=[number])

@@ -39,7 +39,7 @@ async def killed_at_a_few_writes(course: Course) -> str:
     def few(writes: int) -> list[int]:
         return campaign.drawn("kills", range(1, writes + 1), FEW_KILLS)
 
-    return await killed_at(course.field, few, references=1, at_once=AT_ONCE)
+    return await killed_at(course.field, few, references=FEW_KILLS, at_once=AT_ONCE)
 
 
 async def a_few_changes(course: Course) -> str:

@@ -25,8 +25,7 @@ from echorl_core.deltas import Bits, bits
 from echorl_trainer.deltas import DeltaShare, delta_of
 
 THREADS = 4
-_ENDS_S = 60.0
-"""For the process to end; it may be at a version."""
+_ENDS_S = 5.0
 
 
 class MappedFile(msgspec.Struct, frozen=True, array_like=True):

@@ -113,9 +113,8 @@ async def test_an_engine_that_is_needed_ends_in_time() -> None:
     await engine.update()
     await needed(engine, "inf")
     engine.vllm.hold[CHAT] = asyncio.Event()
+    engine.gate.give_notice(4.0)
     call = asyncio.create_task(engine.ask("POST", CHAT, {}, token=None))
-    await until(lambda: CHAT in engine.vllm.calls)
-    engine.gate.give_notice(2.1)
     await until(lambda: "/abort_requests" in engine.vllm.calls)
     assert (await engine.ask("POST", CHAT, {}, token=None))[0] == 503
     await until(lambda: engine.left)

@@ -64,9 +64,8 @@ async def _mind(life: Life, deaths: list[Fault]) -> None:
         await asyncio.Event().wait()
 
 
-MORE_WRITES = 30
-"""That a successor may need: what its predecessor wrote without learning of it, what it says of itself, and what it
-says of pods that nobody has run yet, which are more the busier the machine is."""
+MORE_WRITES = 12
+"""That a successor may need: what its predecessor wrote without learning of it, and what it says of itself."""
 
 
 def compared(life: Lived, undisturbed: Lived) -> list[str]:

@@ -157,10 +157,8 @@ class Run:
             return await answer.text()
 
     def rows(self, name: str, attempt: int = 1) -> list[dict[str, Any]]:
-        """Those that are whole: one may be being written."""
         path = self.directory.records(attempt) / f"{name}.jsonl"
-        whole = path.read_text().split("\n")[:-1]
-        return [json.loads(line, parse_constant=pytest.fail) for line in whole]
+        return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
 
     def seals(self) -> list[Seal]:
         folders = sorted((self.directory.root / "record" / "attempt_1").iterdir())
