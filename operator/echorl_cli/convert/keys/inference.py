@@ -6,7 +6,7 @@ from echorl_cli.convert.keys.row import Key, made, none
 
 ENGINE = "inference.vllm"
 _ADDRESSES = "EchoRL chooses addresses itself"
-_EXPERTS = "experts are not split within an engine, and there is no router replay"
+_EXPERTS = "experts are not split within an engine, and routers are as the model has them"
 _ADAPTERS = "follows from spec.model.lora"
 _PARSING = "the orchestrator's codec renders and parses messages (spec.model.renderer)"
 _NODES = "an engine is one pod; set spec.inference.replicas and gpusPerReplica"
