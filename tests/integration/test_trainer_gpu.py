@@ -22,10 +22,18 @@ from echorl_testing.orchestrator.packs import (
     whole,
 )
 from echorl_testing.trainer.gang import on_ranks
+from echorl_testing.trainer.grouped import drawn_groups
 from echorl_testing.trainer.invariance import plain, train
 from echorl_trainer.attention import has_varlen_kernel, kernel_name
 from echorl_trainer.batches import score_batch
 from echorl_trainer.collected import Settled
+from echorl_trainer.grouped_products import (
+    Groups,
+    choose_products,
+    linear_from_experts,
+    linear_to_experts,
+    products_name,
+)
 from echorl_trainer.probe import probe_scores, probe_tokens
 from echorl_trainer.staging import HostCopies
 from echorl_trainer.state import TrainState, save_state
@@ -112,6 +120,28 @@ def test_experts_that_are_given_are_those_of_the_cpu(tmp_path, family):
         # ratios: on a CPU 0.3 to 1.6 times as far as those that are not, over eight batches; 1.3 times on an H100.
         assert distance(compiled, expected) <= 2 * rounding
         assert distance(compiled, half) <= 2 * rounding
+
+
+@pytest.mark.parametrize("experts", [4, 128])
+def test_products_of_quack_are_those_of_torch(experts):
+    """Where the package is installed; more rows of 2,048 than 31 bits count values of, and an expert without one."""
+    pytest.importorskip("quack")
+    device = torch.device("cuda")
+    inputs, groups = drawn_groups(136_000, 3 if experts == 4 else 8, experts, width=2048, inside=768, seed=0)
+    tokens, up, down = (one.to(device, HALF).requires_grad_() for one in inputs)
+    groups = Groups(*(one.to(device) for one in groups))
+
+    def found():
+        made = linear_from_experts(linear_to_experts(tokens, up, groups), down, groups, len(tokens))
+        return [made.detach(), *torch.autograd.grad(made, (tokens, up, down), torch.cos(made.detach()))]
+
+    choose_products(device, torch.float32)
+    assert products_name() == "torch grouped_mm"
+    expected = found()
+    choose_products(device, HALF)
+    assert products_name() == "quack"
+    for one, other in zip(found(), expected, strict=True):
+        assert float((one.float() - other.float()).norm()) <= 1e-3 * float(other.float().norm())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,17 +6,18 @@ for expert parallelism (``expert_parallel.py``). Where tokens go to and come fro
 taken by the inverse one: torch would add up rows through atomic additions.
 """
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _grouped_linear
+from torch.nn.functional import pad
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeExperts
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 from echorl_trainer.expert_parallel import ExpertSplit, permuted
+from echorl_trainer.grouped_products import Groups, added_up, linear, linear_from_experts, linear_to_experts
 from echorl_trainer.routers import GROUP_LEAST
 from echorl_trainer.shards import Portion, local
 
@@ -32,42 +33,29 @@ class _ToExperts(torch.autograd.Function):
     """Copies of tokens [T, H], one for each of their experts, in the order of experts [T k, H]."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, source: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
         ctx.tokens = len(tokens)
-        return _copies(tokens, order)
+        return tokens[source]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (inverse,) = ctx.saved_tensors
-        return _sums(gradients[0], inverse, ctx.tokens), None, None
+        return added_up(gradients[0], inverse, ctx.tokens), None, None
 
 
 class _FromExperts(torch.autograd.Function):
     """Sums of rows in the order of experts [T k, H] over the k of each of T tokens [T, H]."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor, tokens: int) -> Tensor:
-        ctx.save_for_backward(order)
-        return _sums(rows, inverse, tokens)
+    def forward(ctx: Any, rows: Tensor, source: Tensor, inverse: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(source)
+        return added_up(rows, inverse, tokens)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (order,) = ctx.saved_tensors
-        return _copies(gradients[0], order), None, None, None
-
-
-def _copies(tokens: Tensor, order: Tensor) -> Tensor:
-    return tokens[order // (len(order) // len(tokens))]
-
-
-def _sums(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
-    # One by one: as a reduction of what was gathered, the compiler's kernel takes several times as long.
-    first, *others = inverse.view(tokens, -1).unbind(dim=1)
-    total = rows[first].float()
-    for places in others:
-        total = total + rows[places]
-    return total.to(rows.dtype)
+        (source,) = ctx.saved_tensors
+        return gradients[0][source], None, None, None
 
 
 def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -88,22 +76,35 @@ def grouped_experts(experts: Any, hidden: Tensor, chosen: Tensor, weights: Tenso
     ids, order = torch.sort(chosen.reshape(-1))
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
-    ends = torch.searchsorted(ids, torch.arange(1, experts.num_experts + 1, device=ids.device)).to(torch.int32)
-    sorted_hidden: Tensor = _ToExperts.apply(hidden, order, inverse)  # type: ignore[no-untyped-call]
+    bounds = torch.searchsorted(ids, torch.arange(experts.num_experts + 1, device=ids.device)).to(torch.int32)
+    groups = Groups(bounds, (order // chosen.shape[1]).to(torch.int32), inverse)
     weight = permuted(weights.reshape(-1, 1), order, inverse)
     split: ExpertSplit | None = getattr(experts, "split", None)
-    products = functools.partial(_products, experts)
-    multiplied = products if split is None else functools.partial(split.apply, products)
-    rows = multiplied(sorted_hidden, weight, ends)
-    total: Tensor = _FromExperts.apply(rows, order, inverse, len(hidden))  # type: ignore[no-untyped-call]
+    if split is not None:
+        return _split(experts, split, hidden, weight, groups)
+    rows = _weighted(experts, linear_to_experts(hidden, local(experts.gate_up_proj), groups), weight)
+    return linear_from_experts(rows, local(experts.down_proj), groups, len(hidden))
+
+
+def _weighted(experts: Any, rows: Tensor, weight: Tensor) -> Tensor:
+    """What is between the two products: gated rows [N, I] of [N, 2 I], weighted."""
+    gated: Tensor = experts._apply_gate(rows) * weight
+    return gated.to(rows.dtype)
+
+
+def _split(experts: Any, split: ExpertSplit, hidden: Tensor, weight: Tensor, groups: Groups) -> Tensor:
+    """``grouped_experts`` where this rank has a part of them."""
+    bounds, source, inverse = groups
+
+    def products(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+        own = pad(ends, (1, 0))
+        inside = _weighted(experts, linear(rows, local(experts.gate_up_proj), own), weight)
+        return linear(inside, local(experts.down_proj), own)
+
+    copies: Tensor = _ToExperts.apply(hidden, source, inverse)  # type: ignore[no-untyped-call]
+    rows = split.apply(products, copies, weight, bounds[1:])
+    total: Tensor = _FromExperts.apply(rows, source, inverse, len(hidden))  # type: ignore[no-untyped-call]
     return total
-
-
-def _products(experts: Any, rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Rows [N, H] in the order of experts, the last of each at ``ends``, through the experts' two matrices."""
-    inside = experts._apply_gate(_grouped_linear(rows, local(experts.gate_up_proj), ends))
-    made: Tensor = _grouped_linear((inside * weight).to(rows.dtype), local(experts.down_proj), ends)
-    return made
 
 
 ALL_EXPERTS_FUNCTIONS.register(PRODUCTS, grouped_experts)

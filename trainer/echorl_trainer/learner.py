@@ -7,7 +7,8 @@ from transformers.utils import logging as transformers_logging
 
 from echorl_core.config import TrainerConfig
 from echorl_trainer.attention import kernel_name
-from echorl_trainer.experts import PRODUCTS, has_experts
+from echorl_trainer.experts import has_experts
+from echorl_trainer.grouped_products import products_name
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_optimizer, build_schedule
@@ -49,7 +50,7 @@ def build_learner(config: TrainerConfig, ranks: Ranks) -> Learner:
         "spec.trainer.optimizer.stateDtype": config.optimizer.state_dtype,
     }
     optimizer = build_optimizer(policy, config.optimizer)
-    experts = {"experts": PRODUCTS} if has_experts(policy.model.config) else {}
+    experts = {"experts": products_name()} if has_experts(policy.model.config) else {}
     if config.router_replay and not experts:
         raise ValueError("router_replay: found true, accepted for a model without experts: false")
     if experts and not config.router_replay:

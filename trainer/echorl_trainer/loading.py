@@ -32,6 +32,7 @@ from transformers.core_model_loading import (
 from echorl_core.config import ModelConfig
 from echorl_trainer.attention import choose_kernel
 from echorl_trainer.experts import has_experts, refuse_undivided, stored_buffers
+from echorl_trainer.grouped_products import choose_products
 from echorl_trainer.lora import attach, draw_adapter, store_frozen
 from echorl_trainer.model import Checkpointing, Policy, fill_buffers, meta_policy, refuse_unshared
 from echorl_trainer.model_folder import stored_tensor, tensor_files
@@ -67,6 +68,8 @@ def start_policy(
     refuse_unshared(policy.model.config, ranks.context_size)
     refuse_undivided(policy.model.config, ranks.expert_size, compiled=compile)
     choose_kernel(ranks.device, compute_dtype, policy.model.config, ranks.context_size)
+    if has_experts(policy.model.config):
+        choose_products(ranks.device, compute_dtype)
     if compile and compute_dtype == torch.float32 and has_experts(policy.model.config):
         raise ValueError("compile: found true, accepted for a mixture of experts in float32: false")
     if config.lora is not None:

@@ -266,7 +266,7 @@ def _check_structure(policy: Policy) -> None:
 _KEPT = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
-    torch.ops.aten._grouped_mm.default,
+    torch.ops.echorl.grouped_product.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
