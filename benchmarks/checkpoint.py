@@ -28,13 +28,13 @@ from msgspec.structs import replace
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from transformers import AutoConfig
 
-from benchmarks.ending import end
 from benchmarks.long_context import run_gang
 from benchmarks.step.__main__ import drawn
 from benchmarks.trainer_bench import ADAMW, Bench
 from echorl_core.config import MemoryConfig
 from echorl_core.memory_copies import RankMemory
 from echorl_trainer.background import SWITCH_S, share_lock
+from echorl_trainer.ending import end
 from echorl_trainer.health import Health
 from echorl_trainer.memory import MemoryCopies, Unfinished
 from echorl_trainer.parallel import connect, disconnect

@@ -22,11 +22,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from benchmarks.ending import end
 from benchmarks.trainer_workload import Mix, micro_batch
 from echorl_cli.local.ports import free_ports
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import RankBatch
+from echorl_trainer.ending import end
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.model import Checkpointing

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.ending import end
 from benchmarks.trainer_workload import RUN_UID, Mix, micro_batch
 from echorl_cli.local.ports import free_ports
 from echorl_cli.plan.model_shape import GIB, RESERVED_BYTES, ModelShape
 from echorl_cli.plan.trainer_memory import Training, trainer_memory
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.wire.batch import RankBatch
+from echorl_trainer.ending import end
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss
 from echorl_trainer.optimizer import build_optimizer, build_schedule

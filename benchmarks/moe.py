@@ -19,10 +19,10 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from benchmarks.ending import end
 from benchmarks.step.__main__ import OURS, PEER, drawn, measured, side
 from benchmarks.trainer_bench import Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops
+from echorl_trainer.ending import end
 from echorl_trainer.parallel import Accumulation, connect, disconnect
 from echorl_trainer.seeded import SHAPES, Family, write_seeded_model
 
@@ -37,6 +37,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="30b-a3b-bytes")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tokens", type=int, default=32_768, help="of a micro-batch")
+    parser.add_argument("--median", type=int, help="tokens of a document; default: a twelfth of a micro-batch")
     parser.add_argument("--micro-batches", nargs="+", type=int, default=[2], help="of a step")
     parser.add_argument("--sides", nargs="+", choices=[PEER, *OURS], default=["ours", PEER])
     parser.add_argument("--eager", action="store_true", help="our layers are not compiled")
@@ -54,7 +55,7 @@ def rows_of(family: Family, bench: Bench, ceiling: float, options: argparse.Name
     for name in options.sides:
         step = side(bench, name, compiled=not options.eager)
         for count in options.micro_batches:
-            batch = drawn(options, int(config.vocab_size), count)
+            batch = drawn(options, int(config.vocab_size), count, options.median)
             row = measured(bench, step, batch, options)
             flops = sum(model_flops(micro, config) for micro in batch.micro_batches)
             share = flops / row["step_s"] / ceiling

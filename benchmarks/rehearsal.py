@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from benchmarks.ending import end
 from benchmarks.long_context import Case, batch_of, run_gang
 from echorl_core.config import LossConfig, ModelConfig, OptimizerConfig
 from echorl_core.identity import RunIdentity
+from echorl_trainer.ending import end
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.losses import policy_loss

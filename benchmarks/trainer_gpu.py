@@ -23,13 +23,13 @@ import structlog
 import torch
 import transformers
 
-from benchmarks.ending import end
 from benchmarks.trainer_agreement import agreement
 from benchmarks.trainer_bench import FROZEN, Bench
 from benchmarks.trainer_speed import Repeats, speed
 from benchmarks.trainer_table import table
 from benchmarks.trainer_trace import trace
 from benchmarks.trainer_workload import Mix, micro_batch, rank_batch, record, repacked, with_sampler
+from echorl_trainer.ending import end
 from echorl_trainer.model import Checkpointing
 from echorl_trainer.parallel import connect
 from echorl_trainer.seeded import SHAPES, write_seeded_model

@@ -23,7 +23,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from benchmarks.ending import end
 from benchmarks.publication.loop import ALONE, EARLY, LATE, SIDES, WHOLE, Loop
 from echorl_core.config import ModelConfig
 from echorl_core.identity import RunIdentity
@@ -32,6 +31,7 @@ from echorl_core.wire.engine import StageRequest
 from echorl_core.wire.weights import PolicyAnnouncement
 from echorl_trainer.background import SWITCH_S, share_lock
 from echorl_trainer.copier import gathered
+from echorl_trainer.ending import end
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.lora import published_parameters

@@ -26,7 +26,6 @@ from typing import Any
 import aiohttp
 import torch
 
-from benchmarks.ending import end
 from benchmarks.publication.__main__ import DEADLINE_S, IDENTITY, change
 from echorl_core import names
 from echorl_core.config import (
@@ -42,6 +41,7 @@ from echorl_core.run_token import weights_key
 from echorl_orchestrator.engines.pool import EnginePool
 from echorl_testing.ports import free_port
 from echorl_trainer.broadcast import Broadcaster
+from echorl_trainer.ending import end
 from echorl_trainer.health import Health
 from echorl_trainer.loading import start_policy
 from echorl_trainer.parallel import connect, disconnect

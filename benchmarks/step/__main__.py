@@ -22,13 +22,13 @@ import transformers
 from msgspec.structs import replace
 from transformers import AutoConfig
 
-from benchmarks.ending import end
 from benchmarks.step.peer import Peer
 from benchmarks.trainer_bench import ADAMW, Bench
 from benchmarks.trainer_speed import matmul_ceiling, model_flops, run_timed
 from benchmarks.trainer_workload import Mix, micro_batch, rank_batch
 from echorl_core.wire.batch import RankBatch, TokenRole
 from echorl_trainer.attention import kernel_name
+from echorl_trainer.ending import end
 from echorl_trainer.model import Checkpointing
 from echorl_trainer.parallel import connect, disconnect
 from echorl_trainer.seeded import SHAPES, write_seeded_model
@@ -54,10 +54,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def drawn(options: argparse.Namespace, vocab_size: int, micro_batches: int) -> RankBatch:
-    """The batch; sampled as by a model that knows nothing, which is what a seeded one is."""
+def drawn(options: argparse.Namespace, vocab_size: int, micro_batches: int, median: int | None = None) -> RankBatch:
+    """The batch; sampled as by a model that knows nothing, which is what a seeded one is.
+
+    ``median``: tokens of a document; by default a twelfth of a micro-batch.
+    """
     generator = np.random.default_rng(options.seed)
-    mix = Mix(tokens=options.tokens, median=max(32, options.tokens // 12), vocab_size=vocab_size)
+    mix = Mix(options.tokens, median or max(32, options.tokens // 12), vocab_size)
     micros = [micro_batch(mix, generator, f"m{index}") for index in range(micro_batches)]
     chance = -np.log(vocab_size)
     sampled = [

@@ -19,7 +19,7 @@ DISTRIBUTIONS: dict[str, tuple[Path, list[str]]] = {
     "orchestrator": (ROOT / "orchestrator", ["echorl_orchestrator", "echorl_prepare"]),
     "trainer": (ROOT / "trainer", ["echorl_trainer", "echorl_vllm", "echorl_collective"]),
 }
-NAMES = {"yaml": "pyyaml", "flash_attn": "flash-attn-4"}
+NAMES = {"yaml": "pyyaml", "flash_attn": "flash-attn-4", "quack": "quack-kernels"}
 """Of a distribution, where it is not that of its package."""
 ELSEWHERE = {
     "manifest": {"pydantic-core"},

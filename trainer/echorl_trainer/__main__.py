@@ -6,7 +6,6 @@ SIGUSR1, from its pod alone, is a notice (``notices.py``).
 """
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ from echorl_core.identity import RunIdentity
 from echorl_core.names import ExitCode, Role
 from echorl_core.notices import time_for_work_s
 from echorl_core.termination_message import TerminationMessage, message_of_end, write
+from echorl_trainer.ending import end
 from echorl_trainer.notices import Notice
 
 log = structlog.get_logger()
@@ -121,8 +121,4 @@ def on_signals(last: TerminationMessage, notice: Notice | None) -> threading.Eve
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    logging.shutdown()
-    sys.stderr.flush()
-    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
-    os._exit(code)
+    end(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ Both are behind operators of our own, which the compiler passes over and checkpo
 """
 
 import importlib
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -70,9 +71,10 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Tensor, source: Tens
     return into
 
 
+# Sizes by ``shape``: by ``len`` the compiler would take them for constants.
 @grouped_product.register_fake
 def _product_shaped(rows: Tensor, matrices: Tensor, _bounds: Tensor, source: Tensor | None) -> Tensor:
-    return rows.new_empty((len(rows if source is None else source), matrices.shape[2]))
+    return rows.new_empty(((rows if source is None else source).shape[0], matrices.shape[2]))
 
 
 @torch.library.custom_op("echorl::grouped_outer", mutates_args=())
@@ -104,7 +106,7 @@ def grouped_outer(rows: Tensor, others: Tensor, bounds: Tensor, source: Tensor |
 @grouped_outer.register_fake
 def _outer_shaped(rows: Tensor, others: Tensor, bounds: Tensor, _source: Tensor | None, *, swapped: bool) -> Tensor:
     sizes = (rows.shape[1], others.shape[1])
-    return rows.new_empty((len(bounds) - 1, *(sizes[::-1] if swapped else sizes)))
+    return rows.new_empty((bounds.shape[0] - 1, *(sizes[::-1] if swapped else sizes)))
 
 
 def _kernels_for(rows: Tensor) -> _Kernels | None:
@@ -121,6 +123,12 @@ def _taken(rows: Tensor, source: Tensor | None) -> Tensor:
     return rows if source is None else rows[source]
 
 
+def _located(rows: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows for several products, and where in them: gathered once where a product gathers none by itself."""
+    rows = rows.contiguous()
+    return (rows, source) if _kernels_for(rows) is not None else (_taken(rows, source), None)
+
+
 def added_up(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
     """Sums [T, H], in float32, of grouped rows [T k, H] over the k of each token, which stand at ``inverse`` [T k]."""
     # One by one: as a reduction of what was gathered, the compiler's kernel takes several times as long.
@@ -134,20 +142,26 @@ def added_up(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd has no keywords
-        ctx: Any, rows: Tensor, stack: Tensor, bounds: Tensor, source: Tensor | None, inverse: Tensor | None
+        ctx: Any, tokens: Tensor, stack: Tensor, bounds: Tensor, source: Tensor | None, inverse: Tensor | None
     ) -> Tensor:
-        ctx.save_for_backward(rows, stack, bounds, source, inverse)
-        made: Tensor = grouped_product(rows, stack.mT, bounds, source)
+        rows, places = _located(tokens, source)
+        ctx.save_for_backward(rows, stack, bounds, places, inverse)
+        ctx.tokens = tokens.shape[0]
+        made: Tensor = grouped_product(rows, stack.mT, bounds, places)
         return made
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, stack, bounds, source, inverse = ctx.saved_tensors
+        rows, stack, bounds, places, inverse = ctx.saved_tensors
         gradient = gradients[0].contiguous()
-        of_rows = grouped_product(gradient, stack, bounds, None)
-        if inverse is not None:
-            of_rows = added_up(of_rows, inverse, len(rows))
-        return of_rows, grouped_outer(rows, gradient, bounds, source, swapped=True), None, None, None
+        of_tokens = of_stack = None
+        if ctx.needs_input_grad[0]:
+            of_tokens = grouped_product(gradient, stack, bounds, None)
+            if inverse is not None:
+                of_tokens = added_up(of_tokens, inverse, ctx.tokens)
+        if ctx.needs_input_grad[1]:
+            of_stack = grouped_outer(rows, gradient, bounds, places, swapped=True)
+        return of_tokens, of_stack, None, None, None
 
 
 class _LinearAddedUp(torch.autograd.Function):
@@ -161,9 +175,12 @@ class _LinearAddedUp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, stack, bounds, source = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        of_rows = grouped_product(gradient, stack, bounds, source)
-        return of_rows, grouped_outer(gradient, rows, bounds, source, swapped=False), None, None, None, None
+        gradient, places = _located(gradients[0], source)
+        of_rows = grouped_product(gradient, stack, bounds, places) if ctx.needs_input_grad[0] else None
+        of_stack = None
+        if ctx.needs_input_grad[1]:
+            of_stack = grouped_outer(gradient, rows, bounds, places, swapped=False)
+        return of_rows, of_stack, None, None, None, None
 
 
 def linear(rows: Tensor, stack: Tensor, bounds: Tensor) -> Tensor:
@@ -185,23 +202,21 @@ def linear_from_experts(rows: Tensor, stack: Tensor, groups: Groups, tokens: int
 
 
 def choose_products(device: torch.device, dtype: torch.dtype) -> None:
-    """Use, from now on, the fastest kernels that pass a trial on this device; they are compiled there, in 15 s."""
+    """Use, from now on, the fastest kernels that pass a trial on this device, in which they are compiled."""
     global _kernels  # noqa: PLW0603 - one model is trained in a process
     _kernels = None
     if device.type != "cuda" or dtype not in _HALF or torch.cuda.get_device_capability(device)[0] != _HOPPER:
         return
-    try:
-        found: Any = importlib.import_module("echorl_trainer.quack_products")
-    except (ImportError, AttributeError):  # not installed, or a release with other functions
+    if find_spec("quack") is None:
         return
+    expected = _trial(device, dtype)
     try:
-        expected = _trial(device, dtype)
-        _kernels = found
+        _kernels = importlib.import_module("echorl_trainer.quack_products")
         for one, other in zip(_trial(device, dtype), expected, strict=True):
             error = float((one - other).float().norm() / other.float().norm())
             if not error <= _ERROR:
                 raise ArithmeticError(f"a trial's results are wrong by {error:.2g} of them")
-    except Exception as error:
+    except Exception as error:  # another release can lack what is used, or take other arguments
         _kernels = None
         log.warning("kernels of quack do not work here, torch's are used", error=str(error))
 
@@ -222,6 +237,6 @@ def _trial(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     source = torch.tensor([0, 2, 3, 5, 1, 0, 2, 3, 4, 1, 4, 5], device=device, dtype=torch.int32)
     bounds = torch.tensor([0, 5, 5, 12], device=device, dtype=torch.int32)
     groups = Groups(bounds, source, torch.argsort(source, stable=True))
-    made = linear_from_experts(linear_to_experts(tokens, up, groups)[:, :32], down, groups, 6)
+    made = linear_from_experts(linear_to_experts(tokens, up, groups), down, groups, 6)
     made = made + linear(tokens, up, bounds // 2)[:, :1]
     return [made.detach(), *torch.autograd.grad(made.float().square().sum(), (tokens, up, down))]

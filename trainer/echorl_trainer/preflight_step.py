@@ -26,6 +26,7 @@ from echorl_core.names import ExitCode
 from echorl_core.preflight_step import PreflightStep
 from echorl_core.wire.batch import MicroBatch, RankBatch, TokenRole
 from echorl_core.wire.weights import PolicyAnnouncement
+from echorl_trainer.ending import end
 from echorl_trainer.health import Watch
 from echorl_trainer.learner import build_learner
 from echorl_trainer.losses import HookError
@@ -165,7 +166,4 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
-    os._exit(code)
+    end(main(sys.argv[1:]))

@@ -1,14 +1,16 @@
 """Grouped products by kernels of the package ``quack-kernels``, made for Hopper; rows are read where they stand.
 
 As gathering is part of a product, no copy of a token for each of its experts is written, read again or kept. Importing
-this fails where the package is not installed, or is a release without these functions.
+this fails where the package is a release without these functions.
 """
 
+from quack.gemm import _gemm_plan_cache as _plans
 from quack.gemm_config import GemmConfig
 from quack.gemm_interface import gemm_tuned
 from torch import Tensor
 
-_run = gemm_tuned.fn
+_MOST_PLANS = 4096
+"""Of products that are launched faster the second time, 2 KB each. There is one of any number of rows, forever."""
 
 
 def _config(tile_n: int, *, pingpong: bool) -> GemmConfig:
@@ -21,13 +23,17 @@ def _config(tile_n: int, *, pingpong: bool) -> GemmConfig:
 _IN_ORDER, _GATHERED = _config(192, pingpong=True), _config(256, pingpong=False)
 
 
+def _run(rows: Tensor, others: Tensor, into: Tensor, source: Tensor | None, **bounds: Tensor) -> None:
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    gemm_tuned.fn(rows, others, into, A_idx=source, config=_IN_ORDER if source is None else _GATHERED, **bounds)
+
+
 def product(rows: Tensor, matrices: Tensor, bounds: Tensor, source: Tensor | None, into: Tensor) -> None:
     """``grouped_products.grouped_product``, written into ``into``."""
-    config = _IN_ORDER if source is None else _GATHERED
-    _run(rows, matrices, into, None, cu_seqlens_m=bounds, A_idx=source, config=config)
+    _run(rows, matrices, into, source, cu_seqlens_m=bounds)
 
 
 def outer(rows: Tensor, others: Tensor, bounds: Tensor, source: Tensor | None, into: Tensor) -> None:
     """``grouped_products.grouped_outer``, written into ``into``, which may be a transposed view."""
-    config = _IN_ORDER if source is None else _GATHERED
-    _run(rows.mT, others, into, None, cu_seqlens_k=bounds, A_idx=source, config=config)
+    _run(rows.mT, others, into, source, cu_seqlens_k=bounds)

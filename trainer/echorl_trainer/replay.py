@@ -28,6 +28,7 @@ from echorl_core.names import ExitCode
 from echorl_core.rundir import numbered, step_name, write_file
 from echorl_core.wire.batch import RankBatch, StopNotice
 from echorl_trainer.client import WrongBatch, check_batch
+from echorl_trainer.ending import end
 from echorl_trainer.learner import build_learner
 from echorl_trainer.parallel import Ranks, connect, disconnect
 from echorl_trainer.state import TRAINER_FOLDER, Unreadable, save_state, state_digest, trainer_folder
@@ -169,7 +170,4 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    # Threads of torch's process groups can abort the interpreter's own shutdown, and with it the exit code.
-    os._exit(code)
+    end(main(sys.argv[1:]))

@@ -9,13 +9,15 @@ from echorl_trainer.grouped_products import Groups
 def drawn_groups(
     tokens: int, each: int, experts: int, *, width: int, inside: int, seed: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Groups]:
-    """Tokens [T, H], stacks [E, I, H] and [E, H, I] in float32, and where rows go: the last expert gets none."""
+    """Tokens [T, H], stacks [E, I, H] and [E, H, I] in float32, and where rows go: the last expert gets none.
+
+    ``each``: experts of a token, at most all others.
+    """
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.stack([torch.randperm(experts - 1, generator=generator)[:each] for _ in range(tokens)])
-    each = chosen.shape[1]
+    chosen = torch.rand(tokens, experts - 1, generator=generator).argsort(dim=1)[:, :each]
     ids, order = torch.sort(chosen.flatten(), stable=True)
     bounds = torch.searchsorted(ids, torch.arange(experts + 1)).to(torch.int32)
-    inverse = torch.argsort(order)
-    inputs = [torch.randn(shape, generator=generator) for shape in ((tokens, width), (experts, inside, width))]
-    down = torch.randn(experts, width, inside, generator=generator)
-    return (inputs[0], inputs[1], down), Groups(bounds, (order // each).to(torch.int32), inverse)
+    groups = Groups(bounds, (order // chosen.shape[1]).to(torch.int32), torch.argsort(order))
+    shapes = ((tokens, width), (experts, inside, width), (experts, width, inside))
+    rows, up, down = (torch.randn(shape, generator=generator) for shape in shapes)
+    return (rows, up, down), groups
