@@ -2,7 +2,7 @@
 
 Rows stand in the order of the matrices, or are read from where their tokens stand. Which kernel multiplies:
 
-quack               where the package ``quack-kernels`` is installed (``flash-attn-4`` needs it) and the GPU is a Hopper
+quack               in half precision on a Hopper, where the package ``quack-kernels`` is installed and passes a trial
 torch grouped_mm    else, on CPUs too
 
 Both are behind operators of our own, which the compiler passes over and checkpointing by products keeps.
@@ -61,13 +61,13 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Tensor, source: Tens
     Returns:
         [N, M].
     """
-    into: Tensor = _product_shaped(rows, matrices, bounds, source)
-    if not len(into):
-        return into
     kernels = _kernels_for(rows)
-    if kernels is None:
+    some = len(rows if source is None else source) > 0
+    if some and kernels is None:
         return _grouped_mm(_taken(rows, source), matrices, bounds)
-    kernels.product(rows, matrices, bounds, source, into)
+    into: Tensor = _product_shaped(rows, matrices, bounds, source)
+    if some and kernels is not None:
+        kernels.product(rows, matrices, bounds, source, into)
     return into
 
 
@@ -91,15 +91,16 @@ def grouped_outer(rows: Tensor, others: Tensor, bounds: Tensor, source: Tensor |
     Returns:
         [E, P, Q], contiguous.
     """
-    into: Tensor = _outer_shaped(rows, others, bounds, source, swapped=swapped)
-    if not len(others):
-        return into.zero_()
     kernels = _kernels_for(rows)
-    if kernels is None:
+    if len(others) and kernels is None:
         pair = (_taken(rows, source), others)
         left, right = pair[::-1] if swapped else pair
         return _grouped_mm(left.mT, right, bounds)
-    kernels.outer(rows, others, bounds, source, into.mT if swapped else into)
+    into: Tensor = _outer_shaped(rows, others, bounds, source, swapped=swapped)
+    if not len(others):
+        into.zero_()
+    elif kernels is not None:
+        kernels.outer(rows, others, bounds, source, into.mT if swapped else into)
     return into
 
 
@@ -111,7 +112,7 @@ def _outer_shaped(rows: Tensor, others: Tensor, bounds: Tensor, _source: Tensor 
 
 def _kernels_for(rows: Tensor) -> _Kernels | None:
     """What multiplies such rows; None: torch."""
-    return _kernels if rows.is_cuda and rows.dtype in _HALF else None
+    return _kernels if rows.dtype in _HALF else None
 
 
 def _grouped_mm(left: Tensor, right: Tensor, bounds: Tensor) -> Tensor:
@@ -139,13 +140,19 @@ def added_up(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
     return total.to(rows.dtype)
 
 
+def _operands(ctx: Any, rows: Tensor, stack: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """What the gradients that are wanted need: each operand's that of the other."""
+    of_rows, of_stack, *_ = ctx.needs_input_grad
+    return (rows if of_stack else None, stack if of_rows else None)
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd has no keywords
         ctx: Any, tokens: Tensor, stack: Tensor, bounds: Tensor, source: Tensor | None, inverse: Tensor | None
     ) -> Tensor:
         rows, places = _located(tokens, source)
-        ctx.save_for_backward(rows, stack, bounds, places, inverse)
+        ctx.save_for_backward(*_operands(ctx, rows, stack), bounds, places, inverse)
         ctx.tokens = tokens.shape[0]
         made: Tensor = grouped_product(rows, stack.mT, bounds, places)
         return made
@@ -169,7 +176,7 @@ class _LinearAddedUp(torch.autograd.Function):
     def forward(  # noqa: PLR0917 - autograd has no keywords
         ctx: Any, rows: Tensor, stack: Tensor, bounds: Tensor, source: Tensor, inverse: Tensor, tokens: int
     ) -> Tensor:
-        ctx.save_for_backward(rows, stack, bounds, source)
+        ctx.save_for_backward(*_operands(ctx, rows, stack), bounds, source)
         return added_up(grouped_product(rows, stack.mT, bounds, None), inverse, tokens)
 
     @staticmethod
@@ -190,23 +197,37 @@ def linear(rows: Tensor, stack: Tensor, bounds: Tensor) -> Tensor:
 
 
 def linear_to_experts(tokens: Tensor, stack: Tensor, groups: Groups) -> Tensor:
-    """Tokens [T, I], contiguous, through the matrices [E, O, I] of each of their experts; gives [T k, O]."""
+    """Tokens [T, I] through the matrices [E, O, I] of each of their experts; gives [T k, O]."""
     found: Tensor = _Linear.apply(tokens, stack, *groups)  # type: ignore[no-untyped-call]
     return found
 
 
 def linear_from_experts(rows: Tensor, stack: Tensor, groups: Groups, tokens: int) -> Tensor:
-    """Rows [T k, I] through their experts' matrices [E, O, I], added up in float32 for each of T tokens; [T, O]."""
+    """Rows [T k, I], contiguous, through their experts' matrices [E, O, I], added up in float32.
+
+    Returns:
+        [T, O], of each of T ``tokens`` what its k experts make of it, in the dtype of ``rows``.
+    """
     found: Tensor = _LinearAddedUp.apply(rows, stack, *groups, tokens)  # type: ignore[no-untyped-call]
     return found
 
 
 def choose_products(device: torch.device, dtype: torch.dtype) -> None:
-    """Use, from now on, the fastest kernels that pass a trial on this device, in which they are compiled."""
+    """Use, from now on, the fastest kernels that are made for this device, are installed and pass a trial."""
     global _kernels  # noqa: PLW0603 - one model is trained in a process
     _kernels = None
-    if device.type != "cuda" or dtype not in _HALF or torch.cuda.get_device_capability(device)[0] != _HOPPER:
-        return
+    if device.type == "cuda" and dtype in _HALF and torch.cuda.get_device_capability(device)[0] == _HOPPER:
+        try_quack(device, dtype)
+
+
+def try_quack(device: torch.device, dtype: torch.dtype) -> None:
+    """Use quack's kernels if they are installed and do what torch's do, for which they are compiled.
+
+    Raises:
+        RuntimeError: torch's products fail.
+    """
+    global _kernels  # noqa: PLW0603 - as above
+    _kernels = None
     if find_spec("quack") is None:
         return
     expected = _trial(device, dtype)

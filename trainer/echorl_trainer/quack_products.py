@@ -10,7 +10,7 @@ from quack.gemm_interface import gemm_tuned
 from torch import Tensor
 
 _MOST_PLANS = 4096
-"""Of products that are launched faster the second time, 2 KB each. There is one of any number of rows, forever."""
+"""Plans of launches that quack keeps, 2 KB each: one for every number of rows, of which it drops none itself."""
 
 
 def _config(tile_n: int, *, pingpong: bool) -> GemmConfig:

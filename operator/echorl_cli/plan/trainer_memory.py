@@ -152,7 +152,8 @@ def layer_bytes(shape: ModelShape, use: Training) -> int:
 
     Two norms and the norms of queries and keys keep their input in float32 and their result; rotation keeps queries and
     keys twice; attention keeps its four arguments, the feed-forward part three results. With experts each of a token's
-    keeps its input and its result too, and the router its input, logits and their softmax in float32.
+    keeps its input and its result too, as torch's products do, and the router its input, logits and their softmax in
+    float32.
     """
     hidden, inner = shape.hidden_size, shape.inner_width
     query, key = shape.query_width, shape.key_width

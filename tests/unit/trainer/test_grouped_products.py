@@ -1,21 +1,27 @@
 """Products of rows with matrices of their groups: against a loop over groups, forward and backward, compiled too."""
 
 import itertools
+import sys
 from collections import Counter
 
 import pytest
+import structlog
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from echorl_testing.trainer.grouped import drawn_groups
+from echorl_trainer import grouped_products
 from echorl_trainer.grouped_products import (
     grouped_outer,
     grouped_product,
     linear,
     linear_from_experts,
     linear_to_experts,
+    products_name,
+    try_quack,
 )
 
 
@@ -34,10 +40,11 @@ def by_groups(tokens, up, down, groups):
     return linear_from_experts(linear_to_experts(tokens, up, groups).tanh(), down, groups, len(tokens))
 
 
-def with_gradients(function, inputs, groups):
-    mine = [one.detach().clone().requires_grad_() for one in inputs]
+def with_gradients(function, inputs, groups, *, stacks=True):
+    mine = [one.detach().clone().requires_grad_(stacks or one is inputs[0]) for one in inputs]
     made = function(*mine, groups)
-    return [made.detach(), *torch.autograd.grad((made * torch.arange(1, made.numel() + 1).view_as(made)).sum(), mine)]
+    weighed = (made * torch.arange(1, made.numel() + 1).view_as(made)).sum()
+    return [made.detach(), *torch.autograd.grad(weighed, [one for one in mine if one.requires_grad])]
 
 
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(3, 5), st.integers(0, 99))
@@ -83,13 +90,15 @@ def test_the_compiler_is_told_what_operators_give(source):
         torch.library.opcheck(grouped_outer, (rows, others, bounds, source), {"swapped": swapped})
 
 
-def test_they_are_compiled_once_for_any_number_of_tokens():
+@pytest.mark.parametrize("trains", [True, False], ids=["stacks train", "stacks are frozen"])
+def test_they_are_compiled_once_for_any_number_of_tokens(trains):
+    torch._dynamo.reset()
     compiled = torch.compile(by_groups, dynamic=True, backend="aot_eager")
     with torch._dynamo.config.patch(error_on_recompile=True):
         for tokens in (7, 11, 13):
             inputs, groups = drawn_groups(tokens, 2, 4, width=16, inside=8, seed=tokens)
-            found = with_gradients(compiled, inputs, groups)
-            for one, wanted in zip(found, with_gradients(by_groups, inputs, groups), strict=True):
+            found = with_gradients(compiled, inputs, groups, stacks=trains)
+            for one, wanted in zip(found, with_gradients(by_groups, inputs, groups, stacks=trains), strict=True):
                 assert torch.allclose(one, wanted, atol=1e-4)
 
 
@@ -110,9 +119,63 @@ class Operators(TorchDispatchMode):
 def test_what_needs_no_gradient_gets_none(trains):
     (tokens, *stacks), groups = drawn_groups(7, 2, 4, width=16, inside=8, seed=3)
     tokens.requires_grad_()
-    made = by_groups(tokens, *(stack.requires_grad_(trains) for stack in stacks), groups)
+    saved = []
+    with saved_tensors_hooks(lambda one: saved.append(one.shape) or one, lambda one: one):
+        rows = linear_to_experts(tokens, stacks[0].requires_grad_(trains), groups)
+        made = linear_from_experts(rows, stacks[1].requires_grad_(trains), groups, 7)
+    assert (torch.Size([14, 16]) in saved, torch.Size([14, 8]) in saved) == (trains, trains)
     with Operators() as operators:
         made.sum().backward()
     assert operators.calls[torch.ops.echorl.grouped_outer.default] == (2 if trains else 0)
     assert operators.calls[torch.ops.echorl.grouped_product.default] == 2
     assert all((stack.grad is not None) == trains for stack in stacks)
+
+
+GEMM_CONFIG = "def GemmConfig(**options):\n    return options\n"
+INTERFACE = """
+from types import SimpleNamespace
+
+def fn(left, right, into, *, A_idx=None, config=None, cu_seqlens_m=None, cu_seqlens_k=None):
+    bounds = (cu_seqlens_k if cu_seqlens_m is None else cu_seqlens_m).tolist()
+    for group, (begin, end) in enumerate(zip(bounds, bounds[1:])):
+        places = slice(begin, end) if A_idx is None else A_idx[begin:end].long()
+        if cu_seqlens_m is None:
+            into[group] = left[:, places] @ right[begin:end]
+        else:
+            into[begin:end] = left[places] @ right[group]
+    CHANGE
+
+gemm_tuned = SimpleNamespace(fn=fn)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "chosen"),
+    [
+        ("pass", GEMM_CONFIG, "quack"),
+        ("into *= 1.1", GEMM_CONFIG, "torch grouped_mm"),
+        ("into.fill_(float('nan'))", GEMM_CONFIG, "torch grouped_mm"),
+        ("raise RuntimeError('no such device')", GEMM_CONFIG, "torch grouped_mm"),
+        ("pass", "", "torch grouped_mm"),
+        ("pass", "def GemmConfig(tile):\n    return tile\n", "torch grouped_mm"),
+    ],
+    ids=["right", "wrong", "not a number", "failing", "other names", "other arguments"],
+)
+def test_kernels_that_do_not_do_what_torchs_do_are_left_alone(tmp_path, monkeypatch, change, config, chosen):
+    """A package as quack is, in slow."""
+    package = tmp_path / "quack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "gemm.py").write_text("_gemm_plan_cache = dict.fromkeys(range(5000))\n")
+    (package / "gemm_config.py").write_text(config)
+    (package / "gemm_interface.py").write_text(INTERFACE.replace("CHANGE", change))
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("quack", "quack.gemm", "quack.gemm_config", "quack.gemm_interface", "echorl_trainer.quack_products"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(grouped_products, "_kernels", None)
+    with structlog.testing.capture_logs() as logs:
+        try_quack(torch.device("cpu"), torch.bfloat16)
+    assert products_name() == chosen
+    assert [line["log_level"] for line in logs] == ([] if chosen == "quack" else ["warning"])
+    if chosen == "quack":
+        assert not sys.modules["quack.gemm"]._gemm_plan_cache
