@@ -137,7 +137,8 @@ def added_up(rows: Tensor, inverse: Tensor, tokens: int) -> Tensor:
     total: Tensor = rows[first].float()
     for places in others:
         total = total + rows[places]
-    return total.to(rows.dtype)
+    # Of a conversion to what it is, torch 2.11's compiler makes a result without a gradient.
+    return total if total.dtype == rows.dtype else total.to(rows.dtype)
 
 
 def _operands(ctx: Any, rows: Tensor, stack: Tensor) -> tuple[Tensor | None, Tensor | None]:
