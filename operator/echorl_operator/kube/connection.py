@@ -138,8 +138,9 @@ class Connection:
         started = time.monotonic()
         connect_s = min(CONNECT_TIMEOUT_S, call.timeout_s)
         try:
-            timeout = aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=connect_s)
-            async with await self._open(call, timeout) as response:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
+            # Not aiohttp's own total: a cancellation that comes as it ends is lost (3.14).
+            async with asyncio.timeout(call.timeout_s), await self._open(call, timeout) as response:
                 reply, status = await response.read(), response.status
                 wait = response.headers.get("Retry-After")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -94,6 +94,8 @@ class Orchestrators:
             # What a run's pod sends must not grow a thousandfold here before its size is known.
             headers={"Accept-Encoding": "identity"},
             auto_decompress=False,
+            # Calls have a total of asyncio's: a cancellation that comes as aiohttp's ends is lost (3.14).
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_s),
         )
         return self
 
@@ -143,12 +145,13 @@ class Orchestrators:
         return await self._post(target, "/control/live", msgspec.json.encode(settings))
 
     async def _post(self, target: Target, path: str, body: bytes) -> bool:
-        url, timeout = f"http://{target.address}{path}", self._timeout(0.0)
+        url = f"http://{target.address}{path}"
         headers = {**self._headers(target), "Content-Type": "application/json"}
         try:
-            async with self._open().post(
-                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
+            async with (
+                asyncio.timeout(self._settings.reply_s),
+                self._open().post(url, data=body, headers=headers, allow_redirects=False) as response,
+            ):
                 reply, status = await response.content.read(_LARGEST_ANSWER), response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.info("an orchestrator did not answer", run=_name(target), path=path, error=type(error).__name__)
@@ -198,12 +201,14 @@ class Orchestrators:
         """The next answer of this attempt; None if there is none."""
         wait_s = self._settings.wait_s
         query = {} if since is None else {"since": str(since), "wait": str(wait_s)}
-        url, timeout = f"http://{target.address}/state", self._timeout(0.0 if since is None else wait_s)
+        url = f"http://{target.address}/state"
+        within_s = self._settings.reply_s + (0.0 if since is None else wait_s)
         try:
             # A run's pod must not send the operator, which may reach what the run may not, to other servers.
-            async with self._open().get(
-                url, params=query, headers=self._headers(target), timeout=timeout, allow_redirects=False
-            ) as response:
+            async with (
+                asyncio.timeout(within_s),
+                self._open().get(url, params=query, headers=self._headers(target), allow_redirects=False) as response,
+            ):
                 body, status = await _body(response), response.status
         except (aiohttp.ClientError, TimeoutError, OSError):
             return self._counted(None, "unreachable")
@@ -224,9 +229,6 @@ class Orchestrators:
     def _headers(self, target: Target) -> dict[str, str]:
         identity = RunIdentity(target.key.name, target.uid, target.attempt)
         return {**identity.headers(), names.HEADER_TOKEN: self._tokens.token(target.uid)}
-
-    def _timeout(self, wait_s: float) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(total=wait_s + self._settings.reply_s, sock_connect=self._settings.connect_s)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from echorl_operator.metrics import Metrics
 from echorl_testing.kube import faults
 from echorl_testing.kube.fault_proxy import FaultProxy
 from echorl_testing.kube.wire_api import WireApi
+from echorl_testing.waiting import until
 
 PODS = "/api/v1/namespaces/ns/pods"
 
@@ -41,6 +43,20 @@ async def test_a_server_that_hangs_is_unavailable_after_the_time_out(
         await connection.request(Call("get", f"{PODS}/a", "pods", timeout_s=0.05))
     labels = {"verb": "get", "resource": "pods", "code": "timeout"}
     assert metrics.registry.get_sample_value("echorl_operator_api_requests_total", labels) == 1
+
+
+async def test_a_cancellation_that_comes_as_the_time_is_up_is_one(connection: Connection, proxy: FaultProxy) -> None:
+    """As when a busy machine lets a process wait until both are due: who was told to end would work on."""
+    fault = faults.hang()
+    with proxy.fault(fault):
+        asking = asyncio.ensure_future(connection.request(Call("get", f"{PODS}/a", "pods", timeout_s=2.0)))
+        due = time.monotonic() + 2.0
+        await until(lambda: fault.hits == 1)
+        asyncio.get_running_loop().call_soon(asking.cancel)
+        while time.monotonic() < due:
+            pass
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
 
 async def test_nobody_listens(tmp_path: Path, metrics: Metrics) -> None:
